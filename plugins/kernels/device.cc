@@ -19,7 +19,6 @@ int Ask(cudaDeviceAttr attribute, int id, int otherwise) {
 }
 
 void AskForSpeed(Device* device) {
-  constexpr int kReservedShared = 1024;               // of each block, by the driver
   constexpr int kL2BytesPerMultiprocessor = 1 << 18;  // estimates: no GPU since 7.5 has much less
   constexpr int kClockKilohertz = 1500000;
   constexpr double kMemoryGbsPerMultiprocessor = 8;

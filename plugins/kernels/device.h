@@ -7,6 +7,7 @@
 namespace bertfuse::kernels {
 
 constexpr int kMaxDevices = 64;
+constexpr int kReservedShared = 1024;  // bytes of shared memory of each block, by the driver
 
 struct Device {
   int id = -1;

@@ -22,14 +22,7 @@ constexpr double kWavesInStep = 3;        // that begin together, and then drift
 constexpr double kUnhidden = 0.1;         // of the shorter of computing and moving bytes to and from device memory
 constexpr double kSharedWork = 0.75;  // of the time for the product, what counts by all work, not by the longest block
 
-constexpr int kReservedShared = 1024;          // bytes of each block, by the driver
 constexpr int kMultiprocessorsOfCluster = 16;  // of a GPC, within which a cluster lies
-
-// Blocks that a multiprocessor runs at a time.
-int Resident(const Device& device, const GemmKernelFacts& facts) {
-  const int by_memory = device.shared_bytes_per_multiprocessor / (facts.shared_bytes + kReservedShared);
-  return std::clamp(by_memory, 1, std::max(facts.tile.block.per_multiprocessor, 1));
-}
 
 // Blocks that the device runs at a time. Larger clusters than pairs leave multiprocessors of a GPC idle.
 double AtOnce(const Device& device, const GemmKernelFacts& facts) {
@@ -37,7 +30,7 @@ double AtOnce(const Device& device, const GemmKernelFacts& facts) {
   const int gpcs = device.multiprocessors / kMultiprocessorsOfCluster;
   const int clusters =
       cluster > 2 && gpcs > 0 ? gpcs * (kMultiprocessorsOfCluster / cluster) : device.multiprocessors / cluster;
-  return std::max(clusters, 1) * cluster * Resident(device, facts);
+  return std::max(clusters, 1) * cluster * ResidentBlocks(device, facts);
 }
 
 // `full` waves, of which a multiprocessor has `together` blocks, and one of which it has `last`, which may be none.
@@ -61,7 +54,7 @@ struct Blocks {
 
 Waves WavesOf(const Device& device, const GemmKernelFacts& facts, double count) {
   const double at_once = AtOnce(device, facts), each = std::ceil(count / device.multiprocessors);
-  const double together = Resident(device, facts);
+  const double together = ResidentBlocks(device, facts);
   if (!facts.constants->counts_last_wave) return {std::ceil(count / at_once), std::min(together, each), 0};
   const double full = std::floor(count / at_once);
   return {full, together, std::ceil((count - full * at_once) / device.multiprocessors)};
@@ -153,6 +146,11 @@ double TensorFlopsPerCycle(int compute_capability) {
   return Float32FlopsPerCycle(compute_capability);
 }
 
+int ResidentBlocks(const Device& device, const GemmKernelFacts& facts) {
+  const int by_memory = device.shared_bytes_per_multiprocessor / (facts.shared_bytes + kernels::kReservedShared);
+  return std::clamp(by_memory, 1, std::max(facts.tile.block.per_multiprocessor, 1));
+}
+
 double Float32FlopsPerCycle(int compute_capability) { return compute_capability <= 80 ? 128 : 256; }
 
 double ExpectedMicroseconds(const GemmProblem& problem, const GemmTactic& tactic, const GemmKernelFacts& facts) {
@@ -172,7 +170,7 @@ double ExpectedMicroseconds(const GemmProblem& problem, const GemmTactic& tactic
   const double besides = unsplit.waves.Sum(beside_stages) + split.waves.Sum(beside_stages);
   const double stages = StageCycles(problem, facts, unsplit) + StageCycles(problem, facts, split);
   const double waves = unsplit.waves.Count() + split.waves.Count();
-  const int resident = Resident(device, facts);
+  const int resident = ResidentBlocks(device, facts);
   const double in_step = std::min(besides, kWavesInStep * beside_stages(resident));
   // A persistent kernel's epilogues but the last run beside the next tiles' products, if these take as long.
   const double product = facts.overlaps_epilogue

@@ -11,5 +11,8 @@ namespace bertfuse::cuda {
 // numbers. Which of LayerNorm's kernels runs makes no difference: that is chosen apart (ops/layer_norm_tactic.h).
 double ExpectedMicroseconds(const GemmProblem& problem, const GemmTactic& tactic, const GemmKernelFacts& facts);
 
+// Blocks of a tactic that a multiprocessor runs at a time.
+int ResidentBlocks(const kernels::Device& device, const GemmKernelFacts& facts);
+
 }  // namespace bertfuse::cuda
 #endif  // BERTFUSE_OPS_GEMM_COST_H_

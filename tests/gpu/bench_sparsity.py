@@ -1,20 +1,23 @@
 """2:4 sparse products beside dense ones: python3 -m tests.gpu.bench_sparsity
 
-The four products of one encoder layer, float16, by cuBLAS and by cuSPARSELt (as PyTorch calls it; weights pruned to two
-of four by magnitude), in CUDA graphs over weights that fill the L2 cache more than twice; microseconds of all four, and
-dense / sparse. Above 1 sparse products pay, before what pruning costs in accuracy. What a sparse product gives is
-compared with the dense one of the same pruned weight first.
+The four products of one encoder layer, in float16 and in float8e4m3fn with results in float16, by cuBLAS and by
+cuSPARSELt (as PyTorch calls them; weights pruned to two of four by magnitude), in CUDA graphs over weights that fill
+the L2 cache more than twice; microseconds of all four, and dense / sparse. Above 1 sparse products are faster; what
+pruning costs in accuracy is measured by tests.measuring.weight_sparsity. What a sparse product gives is compared with
+the dense one of the same pruned weight first.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 
 import torch
 
 LAYERS = {"bert-base": (768, 3072), "bert-large": (1024, 4096)}
 CACHE = 120 << 20  # bytes of weights that a replay goes through
+FLOAT8 = torch.float8_e4m3fn
 
 
 def pruned(weight: torch.Tensor) -> torch.Tensor:
@@ -24,13 +27,29 @@ def pruned(weight: torch.Tensor) -> torch.Tensor:
     return (fours * kept).reshape(weight.shape)
 
 
-def check(rows: int, n: int, k: int) -> None:
-    x = torch.randn(rows, k, dtype=torch.float16, device="cuda")
-    weight = pruned(torch.randn(n, k, dtype=torch.float16, device="cuda") / k**0.5)
-    compressed = torch._cslt_compress(weight)
-    got = torch._cslt_sparse_mm(compressed, x.t()).t()
-    worst = (got.float() - x.float() @ weight.float().t()).abs().max().item()
-    assert worst < 0.02, f"{rows} x {n} x {k}: off by {worst}"
+def operands(rows: int, n: int, k: int, copies: int, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """x and pruned weights of deviation 1, of which 8-bit floats lose few to 0."""
+    weights = [pruned(torch.randn(n, k, dtype=torch.float16, device="cuda")).to(dtype) for _ in range(copies)]
+    return torch.randn(rows, k, dtype=torch.float16, device="cuda").to(dtype), weights
+
+
+def dense_product(x: torch.Tensor, weight: torch.Tensor, one: torch.Tensor) -> torch.Tensor:
+    if x.dtype == FLOAT8:
+        return torch._scaled_mm(x, weight.t(), one, one, out_dtype=torch.float16, use_fast_accum=True)
+    return torch.mm(x, weight.t())
+
+
+def result_type(dtype: torch.dtype) -> torch.dtype | None:
+    """What sparse products are to be asked for: PyTorch refuses where it follows from the operands."""
+    return torch.float16 if dtype == FLOAT8 else None
+
+
+def check(rows: int, n: int, k: int, dtype: torch.dtype) -> None:
+    x, (weight,) = operands(rows, n, k, 1, dtype)
+    got = torch._cslt_sparse_mm(torch._cslt_compress(weight), x.t(), out_dtype=result_type(dtype)).t()
+    exact = x.float() @ weight.float().t()
+    worst = ((got.float() - exact).abs().max() / exact.abs().max()).item()
+    assert worst < 0.005, f"{rows} x {n} x {k}, {dtype}: off by {worst} of the greatest"
 
 
 def microseconds(run, repeats: int) -> float:
@@ -55,25 +74,25 @@ def microseconds(run, repeats: int) -> float:
     return statistics.median(times)
 
 
-def layer(hidden: int, inner: int, rows: int) -> tuple[float, float]:
+def layer(hidden: int, inner: int, rows: int, dtype: torch.dtype) -> tuple[float, float]:
     """Microseconds of the layer's four products, dense and sparse."""
     totals = [0.0, 0.0]
+    one = torch.ones((), device="cuda")
     for n, k in ((3 * hidden, hidden), (hidden, hidden), (inner, hidden), (hidden, inner)):
-        check(min(rows, 1024), n, k)
-        x = torch.randn(rows, k, dtype=torch.float16, device="cuda")
-        copies = max(2, CACHE // (2 * n * k))
-        weights = [pruned(torch.randn(n, k, dtype=torch.float16, device="cuda") / k**0.5) for _ in range(copies)]
+        check(min(rows, 1024), n, k, dtype)
+        copies = max(2, CACHE // (dtype.itemsize * n * k))
+        x, weights = operands(rows, n, k, copies, dtype)
         compressed = [torch._cslt_compress(weight) for weight in weights]
         # cuSPARSELt's own search: which of its algorithms is fastest here.
-        best = torch._cslt_sparse_mm_search(compressed[0], x.t())
+        best = torch._cslt_sparse_mm_search(compressed[0], x.t(), out_dtype=result_type(dtype))
 
         def dense(weights=weights, x=x) -> None:
             for weight in weights:
-                torch.mm(x, weight.t())
+                dense_product(x, weight, one)
 
         def sparse(compressed=compressed, x=x, best=best) -> None:
             for weight in compressed:
-                torch._cslt_sparse_mm(weight, x.t(), alg_id=best)
+                torch._cslt_sparse_mm(weight, x.t(), out_dtype=result_type(dtype), alg_id=best)
 
         totals[0] += microseconds(dense, copies)
         totals[1] += microseconds(sparse, copies)
@@ -89,11 +108,12 @@ def main() -> None:
     print(
         f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuSPARSELt {torch.backends.cusparselt.version()}\n"
     )
-    print("| | rows | dense | 2:4 sparse | dense / sparse |\n|---|---|---|---|---|")
-    for name, (hidden, inner) in LAYERS.items():
-        for rows in map(int, given.rows.split(",")):
-            dense, sparse = layer(hidden, inner, rows)
-            print(f"| {name} | {rows} | {dense:.1f} | {sparse:.1f} | {dense / sparse:.2f} |", flush=True)
+    print("| | type | rows | dense | 2:4 sparse | dense / sparse |\n|---|---|---|---|---|---|")
+    for dtype in (torch.float16, FLOAT8):
+        for (name, (hidden, inner)), rows in itertools.product(LAYERS.items(), map(int, given.rows.split(","))):
+            dense, sparse = layer(hidden, inner, rows, dtype)
+            cells = f"{name} | {dtype} | {rows} | {dense:.1f} | {sparse:.1f} | {dense / sparse:.2f}"
+            print(f"| {cells.replace('torch.', '')} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -45,13 +45,15 @@ OPS = ("AddQKVBias", *ATTENTION_OPS, ROTARY, TABLES, *TWO_PART_OPS, *PACKED_OPS)
 DTYPES = ("float32", "float16", "bfloat16")
 SEVERAL_TILES = (6400, 768, 456)
 SEVERAL_8_BIT_TILES = ((6400, 768, 464), (6400, 1024, 912))  # k: a multiple of 16
+# More blocks of Hopper's narrow tiles than it has multiprocessors, and a short k: their rings are trimmed.
+TRIMMED, NARROW_TILES = (520, 1536, 144), ("64x32", "64x64", "64x96")
 TWO_PARTS_8_BIT = (700, 384, 144)  # more of the smallest tiles than some tactics' blocks take at once
 # The kernels whose blocks take several tiles; the others do nothing new with many rows.
 PERSISTENT = ("128x192",)
 PERSISTENT_8_BIT = ("128x192", "64x192 cluster", "64x128 cluster")
 # (rows, n, k): a part of a tile in every direction; whole rows in one cluster and several of them; no alignment at all;
 # more of the largest tiles than a GPU has multiprocessors: Hopper's blocks then take several each.
-SIZES = ((131, 384, 136), (67, 768, 200), (13, 37, 29), SEVERAL_TILES)
+SIZES = ((131, 384, 136), (67, 768, 200), (13, 37, 29), TRIMMED, SEVERAL_TILES)
 # Rows that one block or few hold; of the kernels that end in LayerNorm.
 NARROW = tuple((131, n, 136) for n in (32, 64, 96, 128, 192, 256))
 # (batch, sequence, heads, head size): parts of tiles, several tiles, a size without tensor cores, and so many tiles
@@ -137,6 +139,12 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
         inputs[7] = randn(1, heads, 2 * sequence - 1, dtype=dtype)
         every_tactic("FusedAttentionVariant", inputs, shape, dtype, [*attributes, sequence - 1])
 
+    def tiles_of(size, dtype):
+        """Parts of the names of the tactics that do something new with this size."""
+        if dtype == torch.float32:
+            return ("",)
+        return {SEVERAL_TILES: PERSISTENT, TRIMMED: NARROW_TILES}.get(size, ("",))
+
     def two_parts(op, size, dtype, packed):
         m, n, k = size
         flags = (0, native.ALLOW_TF32) if dtype == torch.float32 else (0,)
@@ -148,7 +156,7 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
             residual, gamma, beta = norm_inputs(m, n, dtype)
             inputs, shapes = [x, weight, residual, gamma, bias, beta], [(m, n)] * 2
             kinds = [[EPSILON, norm] for norm in ("layer", "rms")]
-        named = PERSISTENT if size == SEVERAL_TILES and dtype != torch.float32 else ("",)
+        named = tiles_of(size, dtype)
         calls = [([*([*inputs[:5], None] if "rms" in kind else inputs), *count], kind) for kind in kinds]
         if op != "FusedGatedGemm":  # of a product that is normalised, too
             of_both = [*(count or [None]), near_one(n, dtype)[None]]
@@ -174,7 +182,8 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
             launch(TABLES, inputs, [poisoned(places, pairs, dtype=dtype) for _ in range(2)], attributes)
 
     def quantized_product(seed, op, dtype, size=None):
-        case, tactics = Case(seed, MOST_ROWS, op, dtype, size), PERSISTENT_8_BIT if size else ("",)
+        case = Case(seed, MOST_ROWS, op, dtype, size)
+        tactics = {None: ("",), TRIMMED: NARROW_TILES}.get(size, PERSISTENT_8_BIT)
         with_results, to = case.in_8_bits()
         calls = [(case.named(), None), (with_results, to)]
         if op == "FusedGemmLayerNorm" and dtype != torch.float32 and to == torch.int8:
@@ -247,7 +256,7 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
         if ROTARY in ops:
             quantized_rotary(getattr(torch, name))
         for op in (name for name in ops if name in GEMMS):
-            for size in SEVERAL_8_BIT_TILES:
+            for size in (*SEVERAL_8_BIT_TILES, TRIMMED):
                 quantized_product(0, op, getattr(torch, name), size)
             for seed in QUANTIZED_SEEDS[name]:
                 quantized_product(seed, op, getattr(torch, name))
@@ -277,7 +286,7 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
             continue
         for op in (name for name in ops if name in GEMMS):
             for m, n, k in NARROW if narrow else SIZES + NARROW * ("LayerNorm" in op):
-                named = PERSISTENT if (m, n, k) == SEVERAL_TILES and dtype != torch.float32 else ("",)
+                named = tiles_of((m, n, k), dtype)
                 inputs = [*gemm_inputs(m, n, k, dtype), *norm_inputs(m, n, dtype, op=op)]
                 inputs = inputs if "LayerNorm" in op else inputs[:3]
                 epsilon = [EPSILON] * ("LayerNorm" in op)

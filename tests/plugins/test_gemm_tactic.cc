@@ -97,6 +97,36 @@ TEST(GemmTactic, RotationsAreInAnEpilogueWhereOneHasThem) {
   }
 }
 
+// Few rows of 8-bit operands take the narrowest tiles as long as two of them to a multiprocessor are all.
+TEST(GemmTactic, FewRowsOf8BitOperandsTakeNarrowTiles) {
+  const MeasuredGemms measured(kMeasuredTables[0], Hopper(), "NVIDIA H200, 9.0, 132 multiprocessors", nullptr);
+  const auto is_narrow = [](const GemmProblem& problem) {
+    const GemmTactic chosen = ChooseGemmTactic(problem).tactic;
+    EXPECT_TRUE(Runs(problem, chosen)) << Name(problem) << ": " << Describe(chosen);
+    return Describe(chosen) == "sm90 64x32 cluster 1x1";
+  };
+  for (const bool fp8 : {false, true}) {
+    for (const bool gelu : {false, true}) {
+      for (const auto& [hidden, most] : {std::pair<int64_t, int64_t>(384, gelu ? 320 : 448), {768, gelu ? 128 : 192}}) {
+        GemmProblem problem = Bert(1, (gelu ? 4 : 3) * hidden, hidden, false);
+        problem.x_bytes = 1, problem.fp8 = fp8, problem.gelu = problem.biased = problem.quantizes = gelu;
+        problem.measured = &measured;
+        for (const int64_t m : {int64_t{1}, int64_t{17}, int64_t{64}, most}) {
+          problem.m = m;
+          EXPECT_TRUE(is_narrow(problem)) << Name(problem) << ", fp8 " << fp8;
+        }
+        problem.m = 2 * most;
+        EXPECT_FALSE(is_narrow(problem)) << Name(problem) << ", fp8 " << fp8;
+        problem.m = 1, problem.x_bytes = 2, problem.fp8 = problem.quantizes = false;
+        EXPECT_FALSE(is_narrow(problem)) << Name(problem);
+      }
+    }
+    GemmProblem promoting = Bert(1, 768, 4112, false);
+    promoting.x_bytes = 1, promoting.fp8 = fp8, promoting.biased = false;
+    EXPECT_EQ(is_narrow(promoting), !fp8);
+  }
+}
+
 // Of 8-bit operands, too, some tactic gives the same bits whatever the number of rows is: where no epilogue multiplies
 // gates, rotates heads or promotes sums as the problem wants it, one whose launches behind it do.
 TEST(GemmTactic, EightBitsAreDeterministicByRowWithAnyEpilogue) {

@@ -107,8 +107,8 @@ void ForTiles(Math math, Visit&& visit) {
 // has one block, which waits for a load's latency unless as much as that brings is under way; slices have a ring each.
 constexpr int kMaxStages = 6, kMaxLongStages = 4, kMaxSmallLongStages = 8;
 constexpr int kSmallTile = 64 * 64;
-constexpr int kMostRows = 256;        // of a tile
-constexpr int kReservedBytes = 1024;  // of shared memory, of each block, by the system
+constexpr int kMostRows = 256;  // of a tile
+constexpr int kReservedBytes = kReservedShared;
 
 constexpr int StageBytes(const Tile& tile) { return (tile.m + tile.n) * tile.row_bytes; }
 constexpr int MinStages(const Tile& tile) { return tile.slices > 1 ? 2 : 3; }

@@ -43,16 +43,17 @@ inline constexpr GemmBlock kSplitKBlocks[] = {{64, 96, 10, 1}};
 // Of 8-bit operands, a part of these, since each takes time to compile; LayerNorm has a launch of its own but in
 // kStationaryBlocks.
 inline constexpr GemmBlock kPersistentBlocks8[] = {kPersistentBlocks[0], kPersistentBlocks[2]};
-inline constexpr GemmBlock kOneTileBlocks8[] = {kOneTileBlocks[0], kOneTileBlocks[3], kOneTileBlocks[5]};
+inline constexpr GemmBlock kOneTileBlocks8[] = {
+    kOneTileBlocks[0], kOneTileBlocks[3], kOneTileBlocks[5], {64, 32, 12, 2}};
 // That store 8 bits: beside two others a third vector of columns takes the shared memory of a stage.
-inline constexpr GemmBlock kQuantizingOneTileBlocks[] = {{128, 96, 3, 2}, kOneTileBlocks[5]};
+inline constexpr GemmBlock kQuantizingOneTileBlocks[] = {{128, 96, 3, 2}, kOneTileBlocks[5], kOneTileBlocks8[3]};
 // Weight-stationary, that store 8 bits, or end in LayerNorm and 8 bits; then a cluster's blocks hold the whole weight.
 // Each stage of k has a place for x and one for the weight: k, and before LayerNorm n, is at most MostStationaryK().
 inline constexpr GemmBlock kStationaryBlocks[] = {{64, 192, 6, 1}, {64, 128, 8, 1}};
 constexpr int MostStationaryK(const GemmBlock& block) { return block.stages * kStageRowBytes; }  // of 8-bit operands
 // Only where a block has a multiprocessor to itself are there registers for promoted sums.
-inline constexpr GemmBlock kOneTileBlocksFp8[] = {
-    kOneTileBlocks[0], kOneTileBlocks[3], kOneTileBlocks[5], {128, 128, 6, 1, true}, {64, 96, 9, 1, true}};
+inline constexpr GemmBlock kOneTileBlocksFp8[] = {kOneTileBlocks[0],  kOneTileBlocks[3],      kOneTileBlocks[5],
+                                                  kOneTileBlocks8[3], {128, 128, 6, 1, true}, {64, 96, 9, 1, true}};
 
 struct BlockList {
   const GemmBlock* first;

@@ -20,5 +20,17 @@ struct PipelineState {
   }
 };
 
+// The same, of a ring whose length the launch decides.
+struct TrimmedPipelineState {
+  int stage = 0;
+  uint32_t parity = 0;
+  int stages = 0;
+  __device__ __forceinline__ void Advance() { Advance(1); }
+  __device__ __forceinline__ void Advance(int count) {  // at most the ring's length
+    stage += count;
+    if (stage >= stages) stage -= stages, parity ^= 1;
+  }
+};
+
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_SM90_PIPELINE_STATE_CUH_

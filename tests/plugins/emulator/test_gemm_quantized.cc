@@ -124,7 +124,7 @@ class Problem {
     const int cluster = tile.cluster_m * tile.cluster_n;
     settings.multiprocessors = cluster * static_cast<int>(random_.Between(1, 3));
     settings.blocks_per_multiprocessor = tile.block.per_multiprocessor;
-    const Device device = {settings.multiprocessors, 90, settings.multiprocessors, 227 << 10};
+    const Device device = {settings.multiprocessors, 90, settings.multiprocessors, 227 << 10, 228 << 10};
     form_ = form, keeps_rest_ = false;
     if (form == GemmForm::kPartialSums) SplitSums(kStageRowBytes, &tile);
     stage_k_ = tile.block.promotes ? kStageRowBytes : k_;
@@ -366,7 +366,7 @@ TEST(EmulatedFp8Gemm, ShortSums) {
   DeviceArray<__nv_fp8_e4m3> rows(kM * kK), columns(kN * kK);
   DeviceArray<__half> y(kM * kN);
   random.Fill(x, 1), random.Fill(weight, 1 / std::sqrt(static_cast<double>(kK)));
-  const Device device = {0, 90, 4, 227 << 10};
+  const Device device = {0, 90, 4, 227 << 10, 228 << 10};
   const auto quantize = [&](const DeviceArray<float>& from, const DeviceArray<__nv_fp8_e4m3>& to,
                             const DeviceArray<float>& scales) {
     QuantizeRowsArguments<float, __nv_fp8_e4m3> a = {};

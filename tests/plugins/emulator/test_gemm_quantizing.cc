@@ -47,7 +47,7 @@ void TestBlock(Random& random, const GemmBlock& block, const GemmBlock& stored_i
   const int cluster = tile.cluster_m * tile.cluster_n;
   settings.multiprocessors = cluster * static_cast<int>(random.Between(stationary ? 4 : 1, stationary ? 8 : 3));
   settings.blocks_per_multiprocessor = block.per_multiprocessor;
-  const Device device = {settings.multiprocessors, 90, settings.multiprocessors, 227 << 10};
+  const Device device = {settings.multiprocessors, 90, settings.multiprocessors, 227 << 10, 228 << 10};
   settings.compute_capability = 90, settings.shared_bytes = device.shared_bytes;
   GemmArguments<Elements> a = {};
   a.x = x.data(), a.weight = weight.data(), a.bias = random.OneIn(4) ? nullptr : bias.data(), a.y = y.data();
@@ -126,7 +126,7 @@ class Operands {
     emulator::Settings& settings = emulator::TheSettings();
     settings.multiprocessors = tile.cluster_m * tile.cluster_n * static_cast<int>(random.Between(1, 3));
     settings.blocks_per_multiprocessor = block.per_multiprocessor;
-    device = {settings.multiprocessors, 90, settings.multiprocessors, 227 << 10};
+    device = {settings.multiprocessors, 90, settings.multiprocessors, 227 << 10, 228 << 10};
     settings.compute_capability = 90, settings.shared_bytes = device.shared_bytes, settings.seed = random.Seed();
     a.x = x_.data(), a.weight = weight_.data(), a.bias = random.OneIn(4) ? nullptr : bias_.data(), a.y = y.data();
     a.row_scales = row_scales_.data(), a.weight_scales = weight_scales_.data(), a.m = m, a.n = n, a.k = k_;
@@ -321,7 +321,7 @@ void TestNorm(Random& random, const GemmBlock& block) {
   emulator::Settings& settings = emulator::TheSettings();
   settings.multiprocessors = tile.cluster_n * static_cast<int>(random.Between(1, 3));
   settings.blocks_per_multiprocessor = 1;
-  const Device device = {settings.multiprocessors, 90, settings.multiprocessors, 227 << 10};
+  const Device device = {settings.multiprocessors, 90, settings.multiprocessors, 227 << 10, 228 << 10};
   settings.compute_capability = 90, settings.shared_bytes = device.shared_bytes;
   GemmArguments<Elements> a = {};
   a.x = x.data(), a.weight = weight.data(), a.bias = bias.data(), a.y = y.data();

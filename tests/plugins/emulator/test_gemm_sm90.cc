@@ -30,7 +30,7 @@ Device DrawDevice(Random* random, const GemmTile& tile) {
   settings.blocks_per_multiprocessor = tile.block.per_multiprocessor;
   settings.shared_bytes = 227 << 10;
   settings.seed = random->Seed();
-  return {settings.multiprocessors, 90, settings.multiprocessors, settings.shared_bytes};
+  return {settings.multiprocessors, 90, settings.multiprocessors, settings.shared_bytes, 228 << 10};
 }
 
 // A size of up to `tiles` tiles, often with an incomplete one.

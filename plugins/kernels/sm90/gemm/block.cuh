@@ -47,7 +47,7 @@ __device__ __forceinline__ void RunRoles(const Parameters& p, const Pipeline<Con
 template <class Config, class Consumer>
 __device__ __forceinline__ void RunBlock(const Parameters& p, char* shared) {
   Pipeline<Config> pipeline(p, shared);
-  typename Pipeline<Config>::State state;
+  typename Pipeline<Config>::State state = pipeline.FirstState();
   if constexpr (!Config::kPacked) {
     SetUp<Config, Consumer>(p, pipeline);
     RunRoles<Config, Consumer>(p, pipeline, state);

@@ -40,6 +40,9 @@ struct TileConfig : Elements {
   static constexpr int kOutAccumulators = kOutN / 2;  // that the epilogue leaves to be stored, the first ones
   static constexpr size_t kVectorOffset = static_cast<size_t>(kStages) * kStageBytes;
   static constexpr bool kHasResidualWarp = false;  // a second warp of producers, for the residual alone
+  // Whether the ring has but Parameters::ring_stages, as many as the block's part of k takes, and what lies behind it
+  // is so much nearer. Then the next kernels' blocks find room beside it, and load their weights meanwhile.
+  static constexpr bool kTrimsRing = false;
 };
 
 // Persistent, ping-pong: blocks stay on their multiprocessor, and two teams of consumers, of one warpgroup or two, take
@@ -85,7 +88,7 @@ struct SplitKConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked> {
   static constexpr int kConsumersPerStage = kWarpgroups;
   static constexpr int kRowBlocks = 1;
   static constexpr int kThreads = 128 * kWarpgroups + 32;
-  static constexpr bool kPersistent = false, kPermutesWeight = false;
+  static constexpr bool kPersistent = false, kPermutesWeight = false, kTrimsRing = true;
   static constexpr int kEpilogueStages = 0;
   static constexpr size_t kBarrierOffset =
       SplitKConfig::kVectorOffset + static_cast<size_t>(Epilogue::Vectors::kCount) * kN * sizeof(float);
@@ -106,7 +109,7 @@ struct OneTileConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked, E
   static constexpr int kConsumersPerStage = kWarpgroups;
   static constexpr int kRowBlocks = 1;
   static constexpr int kThreads = 128 * kWarpgroups + 32;
-  static constexpr bool kPersistent = false, kPermutesWeight = false;
+  static constexpr bool kPersistent = false, kPermutesWeight = false, kTrimsRing = true;
 
   // A warpgroup's rows are staged in boxes as wide as TMA's swizzle allows.
   static constexpr int kBoxColumns = Base::kOutN % 64 == 0 ? 64 : Base::kOutN % 32 == 0 ? 32 : 16;

@@ -102,6 +102,24 @@ cudaError_t MakeOperandMaps(const GemmArguments<T>& a, Parameters* p) {
       weight, kTensorMapType<typename Config::Weight>, &p->weight_map);
 }
 
+// Where there are more blocks than multiprocessors, and a block's part of k and its epilogue leave stages of its ring
+// unused: leaves out as many as it takes for all blocks to run at once. No more, and none of a smaller grid: where two
+// blocks fit side by side, a multiprocessor gets two and another one none. On an H200 bert-base takes 0.260 ms in fp8
+// for 1x128 where only what has to be is left out, 0.278 with all that is unused, and 0.296 with none; and for 1x16
+// 0.218, 0.237 and 0.217.
+template <class Config>
+void TrimRing(Parameters* p, LaunchConfig* config) {
+  p->ring_stages = Config::kStages;
+  if (!Config::kTrimsRing) return;
+  const int used = std::min(p->stages_per_split + Config::kEpilogueStages, Config::kStages);
+  const auto together = CeilDiv(config->grid.x, config->device->multiprocessors);
+  const int64_t most = config->device->shared_bytes_per_multiprocessor / together - kReservedShared;
+  const int64_t idle = CeilDiv(static_cast<int64_t>(config->shared_bytes) - most, Config::kStageBytes);
+  if (idle <= 0 || idle > Config::kStages - used) return;
+  p->ring_stages -= static_cast<int>(idle);
+  config->shared_bytes -= idle * Config::kStageBytes;
+}
+
 template <class Config>
 LaunchConfig MakeLaunchConfig(const GemmTile& tile, const Device& device, cudaStream_t stream) {
   LaunchConfig config;
@@ -218,6 +236,7 @@ cudaError_t LaunchOneTile(const GemmTile& tile, const GemmArguments<T>& a, const
   LaunchConfig config = MakeLaunchConfig<Config>(tile, device, stream);
   p.clusters = ClustersOfOneTile<Config>(a, p);
   config.grid = dim3(static_cast<unsigned>(p.clusters) * config.cluster);
+  TrimRing<Config>(&p, &config);
   return Launch(config, OneTileKernel<Config>, p);
 }
 
@@ -232,6 +251,7 @@ cudaError_t LaunchSplitK(const GemmTile& tile, const GemmArguments<T>& a, const 
   LaunchConfig config = MakeLaunchConfig<Config>(tile, device, stream);
   p.clusters = ClustersOfOneTile<Config>(a, p);
   config.grid = dim3(static_cast<unsigned>(p.clusters) * config.cluster);
+  TrimRing<Config>(&p, &config);
   return Launch(config, SplitKKernel<Config>, p);
 }
 

@@ -71,11 +71,11 @@ class LayerNormRows {
   };
 
   __device__ __forceinline__ uint64_t* StatisticsFull(int group) const {
-    return reinterpret_cast<uint64_t*>(pipeline_.shared() + Config::kBarrierOffset) + 2 * Config::kStages + group;
+    return reinterpret_cast<uint64_t*>(pipeline_.behind_ring() + Config::kBarrierOffset) + 2 * Config::kStages + group;
   }
   // Mean and sum of squared deviations of each row's slice: [warpgroup][source block][row].
   __device__ __forceinline__ float2* Statistics(int group, int source) const {
-    return reinterpret_cast<float2*>(pipeline_.shared() + Config::kStatisticsOffset) +
+    return reinterpret_cast<float2*>(pipeline_.behind_ring() + Config::kStatisticsOffset) +
            (group * p_.cluster_n + source) * 64;
   }
 

@@ -160,7 +160,7 @@ class OneTileConsumer {
   }
 
   __device__ __forceinline__ float* Vectors() const {
-    return reinterpret_cast<float*>(shared_ + Config::kVectorOffset);
+    return reinterpret_cast<float*>(pipeline_.behind_ring() + Config::kVectorOffset);
   }
 
   const Parameters& p_;

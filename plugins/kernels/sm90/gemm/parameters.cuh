@@ -34,6 +34,7 @@ struct Parameters {
   int clusters;        // of the grid; each takes every clusters-th tile
   float epsilon;
   Activation activation;
+  int ring_stages;  // of TileConfig::kTrimsRing
   bool has_residual, weights_are_constant, last_rows_first, dependents_begin_late;
   const float* row_scales;               // of 8-bit operands: x's
   const float* weight_scales;            // and the weight's

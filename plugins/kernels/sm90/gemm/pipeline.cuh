@@ -11,14 +11,20 @@
 namespace bertfuse::kernels::gemm_sm90 {
 
 template <class Config>
+__device__ __forceinline__ int RingStages(const Parameters& p) {
+  return Config::kTrimsRing ? p.ring_stages : Config::kStages;
+}
+
+template <class Config>
 class Pipeline {
  public:
-  using State = PipelineState<Config::kStages>;
+  using State = std::conditional_t<Config::kTrimsRing, TrimmedPipelineState, PipelineState<Config::kStages>>;
 
   __device__ __forceinline__ Pipeline(const Parameters& parameters, char* shared)
-      : scheduler_(parameters, shared + Config::kCountsOffset),
-        shared_(shared),
-        barriers_(reinterpret_cast<uint64_t*>(shared + Config::kBarrierOffset)) {}
+      : shared_(shared),
+        behind_ring_(shared - (Config::kStages - RingStages<Config>(parameters)) * Config::kStageBytes),
+        scheduler_(parameters, behind_ring_ + Config::kCountsOffset),
+        barriers_(reinterpret_cast<uint64_t*>(behind_ring_ + Config::kBarrierOffset)) {}
 
   // Called by one warp, whose lanes take turns: mbarrier.init has its address in a uniform register.
   __device__ __forceinline__ void InitBarriers() const {
@@ -32,11 +38,19 @@ class Pipeline {
     }
   }
 
+  // Where the ring begins.
+  __device__ __forceinline__ State FirstState() const {
+    State state;
+    if constexpr (Config::kTrimsRing) state.stages = parameters().ring_stages;
+    return state;
+  }
   __device__ __forceinline__ TileScheduler<Config>& scheduler() { return scheduler_; }
   __device__ __forceinline__ const TileScheduler<Config>& scheduler() const { return scheduler_; }
   __device__ __forceinline__ const Parameters& parameters() const { return scheduler_.parameters(); }
   __device__ __forceinline__ const BlockPosition& block() const { return scheduler_.block(); }
   __device__ __forceinline__ char* shared() const { return shared_; }
+  // From here Config's offsets of what lies behind the ring count.
+  __device__ __forceinline__ char* behind_ring() const { return behind_ring_; }
   __device__ __forceinline__ uint64_t* Full(int stage) const { return barriers_ + stage; }
   __device__ __forceinline__ uint64_t* Empty(int stage) const { return barriers_ + Config::kStages + stage; }
   __device__ __forceinline__ char* Stage(int stage) const { return shared_ + stage * Config::kStageBytes; }
@@ -57,8 +71,9 @@ class Pipeline {
   }
 
  private:
-  TileScheduler<Config> scheduler_;
   char* shared_;
+  char* behind_ring_;
+  TileScheduler<Config> scheduler_;
   uint64_t* barriers_;
 };
 

@@ -27,7 +27,7 @@ class Producer {
     if (!p_.weights_are_constant) WaitForDependencies();
     // A constant weight does not depend on the preceding kernel: fill the pipeline with it while that one ends.
     Tile tile = pipeline_.scheduler().TileAt(0);
-    int ahead = pipeline_.scheduler().round() == 0 ? min(tile.stages(), Config::kStages) : 0;
+    int ahead = pipeline_.scheduler().round() == 0 ? min(tile.stages(), RingStages<Config>(p_)) : 0;
 #pragma unroll 1
     for (int i = 0; i < ahead; ++i) {
       ArriveExpectTx(pipeline_.Full(i), Config::kStageBytes);
@@ -53,7 +53,7 @@ class Producer {
     if (p_.cluster_m * p_.cluster_n == 1) return;
     State last = state;
 #pragma unroll 1
-    for (int i = Config::kEpilogueStages; i < Config::kStages; ++i, last.Advance()) {
+    for (int i = Config::kEpilogueStages; i < RingStages<Config>(p_); ++i, last.Advance()) {
       WaitBarrier(pipeline_.Empty(last.stage), last.parity ^ 1);
     }
   }

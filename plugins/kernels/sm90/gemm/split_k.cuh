@@ -52,7 +52,7 @@ class SplitKConsumer {
     const Tile tile = pipeline_.scheduler().TileAt(0);
     typename Loop::Accumulators accumulators;
     const VectorRegisters<Config> registers(p_, tile.column);
-    float* const vectors = reinterpret_cast<float*>(pipeline_.shared() + Config::kVectorOffset);
+    float* const vectors = reinterpret_cast<float*>(pipeline_.behind_ring() + Config::kVectorOffset);
     RowScales<Config> row_scales;
     const bool starts = StartFromCompensation<Config>(accumulators, p_, tile.column, tile.split);
     row_scales.Load(p_, tile.row + group * 64 + FirstRow());
