@@ -128,7 +128,7 @@ void List(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
 
 GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
   const Block& block = tactic.tile.block;
-  // Rings are trimmed where more blocks than multiprocessors then run at once; none is left out of another kernel's.
+  // The launch trims the rings of kernels whose blocks take one tile, where there are more blocks than multiprocessors.
   const bool trims = !sm90::IsPersistent(block) && !sm90::IsStationary(block);
   const int64_t used = trims ? std::min<int64_t>(Stages(problem, tactic.tile.splits) + 1, block.stages) : block.stages;
   const int shared_bytes = static_cast<int>(used) * (block.m + block.n) * kernels::kStageRowBytes;

@@ -102,9 +102,9 @@ std::optional<GemmTactic> Stationary(const GemmProblem& problem) {
 }
 
 // Few rows of 8-bit operands: the narrowest tiles, where all of them run at once, one or two to a multiprocessor. Each
-// waits for so much less of the weight, and has so much less of an epilogue. In bert-base on an H200, ms of all by the
-// tiles of 64x96 and by those of 64x32: fp8 and int8, 1x16 0.265, 0.286 and 0.218, 0.229; 1x64 0.281, 0.298 and 0.228,
-// 0.238; 1x128 0.298, 0.320 and 0.260, 0.269; 2x128, where not all run at once, 0.321, 0.338 and 0.363, 0.374.
+// waits for so much less of the weight, and has so much less of an epilogue. bert-base on H200s in float16's time, fp8
+// and int8, by tiles of 64x96, which costs had chosen, and by these: 1x16 1.02, 1.11 and 0.97, 1.01; 1x64 1.03, 1.10
+// and 0.93, 0.98; 1x128 1.01, 1.09 and 0.93, 0.97; 2x128, where not all run at once, 0.99, 1.05 and 1.12, 1.16.
 // (Products alone, one after the other, find none of this.)
 std::optional<GemmTactic> Narrow(const GemmProblem& problem) {
   if (problem.x_bytes != 1 || problem.layer_norm || problem.gates || problem.rotates || Promotes(problem)) return {};

@@ -109,8 +109,9 @@ std::optional<GemmTactic> FindGemmTactic(const GemmProblem& problem, std::string
 
 // What chose a tactic.
 enum class ChosenBy {
-  kModel,      // the cost model (ops/gemm_cost.h): the least expected time; or many rows: a weight-stationary kernel
-  kMeasured,   // measurements on such a device, which the library has (ops/measured_gemms.h)
+  kModel,     // the cost model (ops/gemm_cost.h): the least expected time; or a rule: weight-stationary kernels, narrow
+              // tiles
+  kMeasured,  // measurements on such a device, which the library has (ops/measured_gemms.h)
   kTuningFile  // measurements on the user's device
 };
 

@@ -47,12 +47,13 @@ SEVERAL_TILES = (6400, 768, 456)
 SEVERAL_8_BIT_TILES = ((6400, 768, 464), (6400, 1024, 912))  # k: a multiple of 16
 # More blocks of Hopper's narrow tiles than it has multiprocessors, and a short k: their rings are trimmed.
 TRIMMED, NARROW_TILES = (520, 1536, 144), ("64x32", "64x64", "64x96")
+TRIMMED_NORM = (5800, 384, 64)  # the same of clusters that end in LayerNorm
 TWO_PARTS_8_BIT = (700, 384, 144)  # more of the smallest tiles than some tactics' blocks take at once
 # The kernels whose blocks take several tiles; the others do nothing new with many rows.
 PERSISTENT = ("128x192",)
 PERSISTENT_8_BIT = ("128x192", "64x192 cluster", "64x128 cluster")
 # (rows, n, k): a part of a tile in every direction; whole rows in one cluster and several of them; no alignment at all;
-# more of the largest tiles than a GPU has multiprocessors: Hopper's blocks then take several each.
+# trimmed rings; more of the largest tiles than a GPU has multiprocessors: Hopper's blocks then take several each.
 SIZES = ((131, 384, 136), (67, 768, 200), (13, 37, 29), TRIMMED, SEVERAL_TILES)
 # Rows that one block or few hold; of the kernels that end in LayerNorm.
 NARROW = tuple((131, n, 136) for n in (32, 64, 96, 128, 192, 256))
@@ -143,7 +144,7 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
         """Parts of the names of the tactics that do something new with this size."""
         if dtype == torch.float32:
             return ("",)
-        return {SEVERAL_TILES: PERSISTENT, TRIMMED: NARROW_TILES}.get(size, ("",))
+        return {SEVERAL_TILES: PERSISTENT, TRIMMED: NARROW_TILES, TRIMMED_NORM: ("cluster 1x4",)}.get(size, ("",))
 
     def two_parts(op, size, dtype, packed):
         m, n, k = size
@@ -285,7 +286,8 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
         if packed:
             continue
         for op in (name for name in ops if name in GEMMS):
-            for m, n, k in NARROW if narrow else SIZES + NARROW * ("LayerNorm" in op):
+            of_norms = (*NARROW, TRIMMED_NORM) if "LayerNorm" in op else ()
+            for m, n, k in NARROW if narrow else SIZES + of_norms:
                 named = tiles_of((m, n, k), dtype)
                 inputs = [*gemm_inputs(m, n, k, dtype), *norm_inputs(m, n, dtype, op=op)]
                 inputs = inputs if "LayerNorm" in op else inputs[:3]

@@ -249,6 +249,42 @@ for to in ("float8e4m3fn", "int8"):
 
 
 @BUILT
+def test_all_blocks_of_few_rows_find_room_at_once():
+    """On an H200 narrow tiles of 8-bit operands run two to a multiprocessor where there are too many for one each."""
+    script = r"""
+import json, sys
+from pathlib import Path
+from tests.launches import Recorder, Setting
+from bertfuse.qualify.problem import parse
+recorder = Recorder(Path(sys.argv[1]))
+device = recorder.devices.index(90)
+for text, expected in json.loads(sys.argv[2]):
+    made = recorder.run(parse(text), Setting(device, expected=expected))
+    launch, = [event for event in made.events if "OneTile" in event.get("launch", "")]
+    print(made.tactic, launch["grid"][0], launch["shared"], sep="|")
+"""
+    gemm = "{} float16 rows={} K={} N={} weights=float8e4m3fn {} tactic=-1 seed=1"
+    writes = "writes=float8e4m3fn"
+    calls = [
+        (gemm.format("FusedGemm", 16, 768, 2304, ""), None),  # 72 tiles
+        (gemm.format("FusedGemm", 128, 768, 2304, ""), None),  # 144
+        (gemm.format("FusedGemmGelu", 128, 768, 3072, writes), None),  # 192
+        (gemm.format("FusedGemmGelu", 128, 1024, 4096, writes), None),  # 256
+        (
+            gemm.format("FusedGemm", 256, 1024, 3072, "packed=2x64 hints"),
+            128,
+        ),  # 192, and a launch for an eighth more rows
+    ]
+    run = _run(script, json.dumps(calls))
+    assert run.returncode == 0, run.stderr
+    found = [line.split("|") for line in run.stdout.splitlines()]
+    assert [tactic for tactic, *_ in found] == ["sm90 64x32 cluster 1x1"] * len(calls), run.stdout
+    one, *two = [(int(blocks), (int(shared) + 1024) / (228 << 10)) for _, blocks, shared in found]
+    assert one[0] <= 132 and one[1] > 1 / 2
+    assert all(blocks > 132 and 1 / 3 < share <= 1 / 2 for blocks, share in two), run.stdout
+
+
+@BUILT
 def test_measured_attention_is_found_by_its_name():
     """Every tactic of a call, in float32 and TF32 too, whose tiles float16 does not have."""
     seed = secrets.randbits(31)

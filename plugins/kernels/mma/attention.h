@@ -111,7 +111,7 @@ constexpr bool HasPositions(const TileShape& shape) {
 constexpr int StageBytes(const TileShape& shape) { return 2 * shape.keys * shape.head_size * shape.element_bytes; }
 
 // Beside dynamic shared memory: what TileScheduler and KeyTiles take, and the system for each block.
-constexpr int kStaticBytes = 3 << 10, kReservedBytes = gemm_mma::kReservedBytes;
+constexpr int kStaticBytes = 3 << 10;
 
 // Dynamic shared memory of a block: the stages, and queries and later results behind them. Queries that stay in
 // registers may pass through the second stage before it is needed, so that less suffices.
@@ -138,7 +138,7 @@ constexpr int PositionBytes(const TileShape& shape) {
 
 // As many as registers allow, if the multiprocessor's shared memory has room for them.
 constexpr int BlocksOn(const TileShape& shape, int queries, const SharedLayout& layout, int shared_bytes) {
-  const int room = (shared_bytes + kReservedBytes) / (layout.bytes + kStaticBytes + kReservedBytes);
+  const int room = (shared_bytes + kReservedShared) / (layout.bytes + kStaticBytes + kReservedShared);
   return std::min(room, queries == Wide(shape).queries ? shape.wide_blocks : shape.blocks);
 }
 

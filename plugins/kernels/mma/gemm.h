@@ -108,7 +108,6 @@ void ForTiles(Math math, Visit&& visit) {
 constexpr int kMaxStages = 6, kMaxLongStages = 4, kMaxSmallLongStages = 8;
 constexpr int kSmallTile = 64 * 64;
 constexpr int kMostRows = 256;  // of a tile
-constexpr int kReservedBytes = kReservedShared;
 
 constexpr int StageBytes(const Tile& tile) { return (tile.m + tile.n) * tile.row_bytes; }
 constexpr int MinStages(const Tile& tile) { return tile.slices > 1 ? 2 : 3; }
@@ -136,7 +135,7 @@ inline bool RunsOn(const Device& device, bool long_stages) { return !long_stages
 // `shared_bytes`: the most that one block may have. Zero stages: it does not run there.
 constexpr GemmBlock BlockOn(Math math, const Tile& tile, int shared_bytes, int most_blocks = INT_MAX) {
   for (int blocks = std::min(tile.blocks, most_blocks); blocks > 0; --blocks) {
-    const int of_one = (shared_bytes + kReservedBytes) / blocks - kReservedBytes;
+    const int of_one = (shared_bytes + kReservedShared) / blocks - kReservedShared;
     int stages = MaxStages(tile);
     while (stages >= MinStages(tile) && SharedBytes(math, tile, stages) > of_one) --stages;
     if (stages >= MinStages(tile)) return {tile.m, tile.n, stages, blocks, false, tile.has_long_stages()};

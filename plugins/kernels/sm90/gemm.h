@@ -40,7 +40,8 @@ inline constexpr GemmBlock kResidualBlocks[] = {kOneTileBlocks[1], kOneTileBlock
 inline constexpr GemmBlock kLayerNormBlocks[] = {{128, 128, 3, 2}, {64, 96, 5, 2}, {64, 128, 4, 2}};
 inline constexpr GemmBlock kSplitKBlocks[] = {{64, 96, 10, 1}};
 
-// Of 8-bit operands, a part of these, since each takes time to compile; LayerNorm has a launch of its own but in
+// Of 8-bit operands, a part of these, since each takes time to compile, and the narrowest, of which two fit on a
+// multiprocessor where the launch trims their rings (TrimRing()). LayerNorm has a launch of its own but in
 // kStationaryBlocks.
 inline constexpr GemmBlock kPersistentBlocks8[] = {kPersistentBlocks[0], kPersistentBlocks[2]};
 inline constexpr GemmBlock kOneTileBlocks8[] = {

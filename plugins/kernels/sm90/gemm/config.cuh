@@ -40,8 +40,8 @@ struct TileConfig : Elements {
   static constexpr int kOutAccumulators = kOutN / 2;  // that the epilogue leaves to be stored, the first ones
   static constexpr size_t kVectorOffset = static_cast<size_t>(kStages) * kStageBytes;
   static constexpr bool kHasResidualWarp = false;  // a second warp of producers, for the residual alone
-  // Whether the ring has but Parameters::ring_stages, as many as the block's part of k takes, and what lies behind it
-  // is so much nearer. Then the next kernels' blocks find room beside it, and load their weights meanwhile.
+  // Whether the launch may leave out stages at the ring's end (TrimRing()): the ring then has Parameters::ring_stages,
+  // and what lies behind it moves forward.
   static constexpr bool kTrimsRing = false;
 };
 

@@ -49,7 +49,7 @@ class Pipeline {
   __device__ __forceinline__ const Parameters& parameters() const { return scheduler_.parameters(); }
   __device__ __forceinline__ const BlockPosition& block() const { return scheduler_.block(); }
   __device__ __forceinline__ char* shared() const { return shared_; }
-  // From here Config's offsets of what lies behind the ring count.
+  // Config's offsets of what lies behind the ring are counted from here.
   __device__ __forceinline__ char* behind_ring() const { return behind_ring_; }
   __device__ __forceinline__ uint64_t* Full(int stage) const { return barriers_ + stage; }
   __device__ __forceinline__ uint64_t* Empty(int stage) const { return barriers_ + Config::kStages + stage; }
