@@ -11,8 +11,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import onnx
+import torch
 from onnx import numpy_helper
 
 import bertfuse
@@ -20,19 +20,11 @@ from bertfuse.measuring.judgement import judge_sessions
 from bertfuse.measuring.subjects import open_session
 from bertfuse.runtime.inputs import fit_inputs, text_inputs
 from tests.checkpoints import minilm
+from tests.gpu.bench_sparsity import pruned
 from tests.test_quantization import sentences
 
 BATCH = 16
 PRODUCTS = ("FusedGemm", "FusedGemmGelu", "FusedGemmLayerNorm")
-
-
-def pruned(weight: np.ndarray) -> np.ndarray:
-    """`weight` [n, k], k a multiple of 4."""
-    fours = weight.reshape(-1, 4)
-    least = np.argsort(np.abs(fours), axis=1)[:, :2]
-    kept = fours.copy()
-    np.put_along_axis(kept, least, 0, axis=1)
-    return kept.reshape(weight.shape)
 
 
 def prune(source: Path, target: Path, feed_forward_alone: bool) -> int:
@@ -47,7 +39,8 @@ def prune(source: Path, target: Path, feed_forward_alone: bool) -> int:
         n, k = tensor.dims
         if feed_forward_alone and node.op_type != "FusedGemmGelu" and k <= n:
             continue
-        tensor.CopyFrom(numpy_helper.from_array(pruned(numpy_helper.to_array(tensor)), tensor.name))
+        weight = pruned(torch.from_numpy(numpy_helper.to_array(tensor).copy()))
+        tensor.CopyFrom(numpy_helper.from_array(weight.numpy(), tensor.name))
         count += 1
     onnx.save(model, target)
     return count
