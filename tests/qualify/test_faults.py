@@ -143,6 +143,22 @@ def test_a_slow_reference_is_no_hang(tmp_path: Path) -> None:
     assert answer.fault is None and [verdict["findings"] for verdict in answer.verdicts] == [[]]
 
 
+def test_when_time_is_over_no_reference_is_waited_for_but_the_first(tmp_path: Path) -> None:
+    settings = Settings(str(library("nan", tmp_path)), "cpu", task="tests.qualify.slow_reference:task")
+    with Worker(settings) as worker:
+        answer = worker.run([LARGE] * 60, seconds=0)
+        assert (len(answer.verdicts), len(answer.rest)) == (1, 59)
+        within = worker.run([LARGE] * 60, seconds=2.5 * slow_reference.SECONDS)
+    assert answer.fault is None is within.fault
+    assert 1 <= len(within.verdicts) <= 2 and len(within.rest) == 60 - len(within.verdicts) - 1
+
+
+def test_when_time_is_over_a_kernel_is_waited_for(tmp_path: Path) -> None:
+    with Worker(Settings(str(library("hang", tmp_path)), "cpu", patience=2.0)) as worker:
+        answer = worker.run([LARGE, LARGE], seconds=0.1)
+    assert answer.fault is not None and answer.fault.kind == "hang" and answer.rest == [LARGE]
+
+
 def test_a_fault_that_an_earlier_problem_arms_is_isolated_with_it(tmp_path: Path) -> None:
     plain = [f"FusedGemm float32 rows=2 K={k} N=4 tactic=-1 seed={k}" for k in (3, 5, 7, 9, 11, 13, 15)]
     finding = explained("after_seven", tmp_path, *plain, LARGE)
@@ -251,7 +267,7 @@ class _Faulty:
     def __init__(self) -> None:
         self._over = threading.Event()
 
-    def run(self, problems: Sequence[str], skipped: Sequence[tuple[str, str, str]] = ()) -> Answer:
+    def run(self, problems: Sequence[str], *_: object) -> Answer:
         return Answer(fault=Fault("signal", "ended the process with SIGSEGV", problems[0], "simt", []))
 
     def explain(self, *_: object) -> Finding:

@@ -32,7 +32,7 @@ class Runner(Protocol):
 
     settings: Settings
 
-    def run(self, problems: Sequence[str], skipped: Sequence[tuple[str, str, str]] = ()) -> Answer: ...
+    def run(self, problems: Sequence[str], skipped: Sequence[tuple[str, str, str]], seconds: float) -> Answer: ...
     def explain(self, fault: Fault | tuple[str, str], problem: str, before: Sequence[str], until: float) -> Finding: ...
     @property
     def ran(self) -> list[str]: ...
@@ -156,7 +156,7 @@ class Campaign:
                     if not problems:
                         return
                     skipped = list(self.report.skipped)
-                answer = runner.run(problems, skipped)
+                answer = runner.run(problems, skipped, max(0.0, deadline - time.monotonic()))
                 if self._stop.is_set():
                     return
                 self._record(runner, answer, deadline)

@@ -22,8 +22,10 @@ class Holder:
     def __init__(self, settings: Settings) -> None:
         self._worker = Local(settings)
 
-    def run(self, problems: Sequence[str], skipped: Sequence[tuple[str, str, str]]) -> tuple[Answer, list[str]]:
-        return self._worker.run(problems, skipped), self._worker.ran
+    def run(
+        self, problems: Sequence[str], skipped: Sequence[tuple[str, str, str]], seconds: float
+    ) -> tuple[Answer, list[str]]:
+        return self._worker.run(problems, skipped, seconds), self._worker.ran
 
     def explain(self, fault: Any, problem: str, before: Sequence[str], seconds: float) -> Finding:
         import time
@@ -52,9 +54,11 @@ class Remote:
             self._actor = None
             raise
 
-    def run(self, problems: Sequence[str], skipped: Sequence[tuple[str, str, str]] = ()) -> Answer:
+    def run(
+        self, problems: Sequence[str], skipped: Sequence[tuple[str, str, str]] = (), seconds: float = math.inf
+    ) -> Answer:
         try:
-            answer, self.ran = self._ask("run", list(problems), list(skipped))
+            answer, self.ran = self._ask("run", list(problems), list(skipped), seconds)
             return answer
         except self._ray.exceptions.RayActorError:
             return Answer(rest=list(problems))

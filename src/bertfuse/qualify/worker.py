@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import math
 import os
 import signal
 import sys
@@ -113,11 +114,15 @@ class Worker:
         self.stop()
         return RuntimeError(f"a worker for {self.settings.device} does not start: {reason} {said}".strip())
 
-    def run(self, problems: Sequence[str], skipped: Sequence[tuple[str, str, str]] = ()) -> Answer:
+    def run(
+        self, problems: Sequence[str], skipped: Sequence[tuple[str, str, str]] = (), seconds: float = math.inf
+    ) -> Answer:
         """Checks a batch; a fault ends it. Raises RuntimeError where no worker process starts.
 
-        `skipped` are (op, dtype, tactic) that are not run.
+        `skipped` are (op, dtype, tactic) that are not run. After so many seconds a kernel that is under way is still
+        waited for and checked, and the process's first problem; a reference is not: that of many rows takes long.
         """
+        until = time.monotonic() + seconds
         if self._process is None:
             self._start()
         pipe = self._pipe
@@ -127,9 +132,13 @@ class Worker:
             pipe.send((list(problems), list(skipped)))
             while True:
                 patience = max(self.settings.patience, _PREPARING) if preparing else self.settings.patience
-                if not pipe.poll(patience):
-                    seconds = f"{patience:g}"
-                    answer.fault = self._end(current, tactic, "hang", f"did not end within {seconds} seconds")
+                left = max(0.0, until - time.monotonic()) if preparing and self._ran else math.inf
+                if not pipe.poll(min(patience, left)):
+                    if left < patience:
+                        self.stop()
+                    else:
+                        text = f"did not end within {patience:g} seconds"
+                        answer.fault = self._end(current, tactic, "hang", text)
                     break
                 kind, *content = pipe.recv()
                 preparing = kind == "prepare"
@@ -144,6 +153,9 @@ class Worker:
                 elif kind == "verdict":
                     answer.verdicts.append(content[0])
                     self._ran.append(current)
+                    if time.monotonic() > until:
+                        self.stop()
+                        break
                 elif kind == "device":
                     answer.fault = self._end(current, tactic, "device", content[0])
                     break
