@@ -3,13 +3,14 @@
     python -m tests.gpu.sanitize [--tools memcheck,racecheck] [--ops FusedGemm] [--dtypes float32] [--tactics 64x48]
     python -m tests.gpu.sanitize --narrow
     python -m tests.gpu.sanitize --packed
-    python -m tests.gpu.sanitize --quantized [--tactics "128x192.*block per row"]
+    python -m tests.gpu.sanitize --quantized [--tactics "128x192.*block per row"] [--parts 8 --jobs 8]
     python -m tests.gpu.sanitize --plugins
 
 The second form runs LayerNorm's ops at hidden sizes 32 to 256 alone, where one block may hold a row. The third runs
 packed rows and sequences alone, the fourth products of 8-bit operands alone, whose rows are rounded by the op or come
 and leave in 8 bits, and attention whose context leaves so; by those tactics alone in whose names the regular
-expression is found, as any form but the last can. The last does the same with the tests of the TensorRT plugins. All in
+expression is found, as any form but the last can, and with --parts shared out to more processes: racecheck needs
+minutes for a thousand launches. The last does the same with the tests of the TensorRT plugins. All in
 several processes: the tools keep books of every launch, and when these fill their memory (synccheck's and racecheck's
 did in one process for all) they do not follow the next one, which counts as an error here. For the same reason give it
 the GPU for itself.
@@ -83,8 +84,8 @@ BARRIERS = 20000
 FOUND = 9
 
 
-def work(ops, dtypes, narrow, packed, quantized, tactics_named):
-    """Launches everything once, on this process's GPU."""
+def work(ops, dtypes, narrow, packed, quantized, tactics_named, part, parts):
+    """Launches everything once, or each `parts`-th call from `part` on, on this process's GPU."""
     import torch
 
     from tests.gpu.harness import EPSILON, gemm_inputs, near_one, norm_inputs, poisoned, randint, randn, turns
@@ -93,14 +94,14 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
     from tests.gpu.quantized import FLOAT8, Case, quantized_rows, rounded
     from tests.gpu.quantized_attention import Case as AttentionCase
 
-    launches, own = 0, native.NO_CUBLASLT if os.environ.get("BERTFUSE_CUBLASLT") == "0" else 0
+    launches, calls, own = 0, 0, native.NO_CUBLASLT if os.environ.get("BERTFUSE_CUBLASLT") == "0" else 0
 
     def every_tactic(op, inputs, shapes, dtype, attributes, named=("",), **fields):
         outputs = [poisoned(*shape, dtype=dtype) for shape in shapes]
         launch(op, inputs, outputs, attributes, named, **fields)
 
     def launch(op, inputs, outputs, attributes, named=("",), **fields):
-        nonlocal launches
+        nonlocal launches, calls
         fields["flags"] = fields.get("flags", 0) | own
         default = Bound(op, inputs, outputs, attributes, **fields)
         tactics = default.tactics()
@@ -108,6 +109,9 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
             name = native.tactic_name(op, default.call, tactic, library_file())
             unnamed = tactic >= 0 and not any(part in name for part in named)
             if unnamed or not re.search(tactics_named, name):
+                continue
+            calls += 1
+            if calls % parts != part:
                 continue
             try:
                 Bound(op, inputs, outputs, attributes, tactic, **fields).run()
@@ -242,8 +246,11 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
                 launch(ROTARY, inputs, outputs, [heads, shared, "halves", "tables"])
 
     def quantized_attention(seed, op, dtype):
-        nonlocal launches
+        nonlocal launches, calls
         for _, _, writing in AttentionCase(seed, op, dtype).launches():
+            calls += 1
+            if calls % parts != part:
+                continue
             writing.run()
             torch.cuda.synchronize()
             launches += 1
@@ -343,13 +350,14 @@ def portions(tool, options):
             *["--narrow"] * options.narrow,
             *["--packed"] * options.packed,
             *["--quantized"] * options.quantized,
-            *["--tactics", options.tactics],
+            *["--tactics", options.tactics, "--parts", str(options.parts), "--part", str(part)],
         ]
         for op in options.ops.split(",")
         for dtype in options.dtypes.split(",")
         if ("LayerNorm" in op and op in GEMMS) or not options.narrow
         if op in ("FusedAttention", ROTARY, *TWO_PART_OPS, *PACKED_OPS) or not options.packed
         if op in (*GEMMS, *TWO_PART_OPS, *ATTENTION_OPS, ROTARY) or not options.quantized
+        for part in range(options.parts)
     ]
 
 
@@ -440,11 +448,14 @@ def main():
     parser.add_argument("--plugins", action="store_true", help="the TensorRT plugins' tests in place of the ops")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time (4 went well on 141 GB)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for each process")
+    parser.add_argument("--parts", type=int, default=1, help="processes for each op and dtype")
+    parser.add_argument("--part", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
         names = options.ops.split(","), options.dtypes.split(",")
-        return work(*names, options.narrow, options.packed, options.quantized, options.tactics)
+        forms = options.narrow, options.packed, options.quantized
+        return work(*names, *forms, options.tactics, options.part, options.parts)
     if shutil.which("compute-sanitizer") is None:
         sys.exit("compute-sanitizer is not on the path; it comes with the CUDA toolkit")
     results = [sanitize_all(tool, portions(tool, options), options) for tool in options.tools.split(",")]
