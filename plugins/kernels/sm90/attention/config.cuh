@@ -96,7 +96,8 @@ struct AttentionConfig {
   static constexpr int kStagesThatFit = (kAvailableBytes / kPipelines - kQueryBytes) / (2 * kKeyBlockBytes);
   static constexpr int kStages = kStagesThatFit < 8 ? kStagesThatFit : 8;
   static constexpr int kPipelineBytes = 2 * kStages * kKeyBlockBytes + kQueryBytes;
-  static constexpr int kBarriers = 4 * kStages + 2 * (kQueryBuffers + kMaskBuffers);  // of a pipeline
+  // Of a pipeline. A variant's keys are waited for once more, when they are rotated.
+  static constexpr int kBarriers = (4 + kVariant) * kStages + 2 * (kQueryBuffers + kMaskBuffers);
   static_assert(kStages >= 2 && kPipelines * kBarriers * 8 <= kBarrierBytes);
 
   // Words of a tile's mask: which blocks of keys to read, and a bit for each visible key. With packed sequences, the

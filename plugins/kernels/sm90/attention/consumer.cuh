@@ -36,8 +36,7 @@ class Consumer : Results<Config> {
 
  public:
   __device__ __forceinline__ Consumer(const Parameters& parameters, char* shared, int index)
-      : Base(parameters, shared, index),
-        pipeline_barrier_(Base::kWarpgroup + Config::kConsumers + index / Config::kWarpgroups) {}
+      : Base(parameters, shared, index) {}
 
   __device__ __forceinline__ void Compute() const {
     State state;
@@ -224,7 +223,9 @@ class Consumer : Results<Config> {
     }
   }
 
-  // Every warpgroup of the pipeline rotates a share of every block that is fetched, whether it sees it or not.
+  // Every warpgroup of the pipeline rotates a share of every block that is fetched, whether it sees it or not. (They
+  // meet at an mbarrier, not at a named barrier: one of them may be skipping blocks, and synccheck wants a named
+  // barrier's threads to come from one instruction.)
   __device__ __forceinline__ void RotateKeys(const Tile& tile, int block, const State& state) const {
     if (!Rotates()) return;
     const int head = this->KeyHead(tile.head);
@@ -233,7 +234,8 @@ class Consumer : Results<Config> {
     RotaryOf(tile).RotateKeys(this->Keys(state.stage), block * kKeys, bias, group_);
     FenceAsyncProxy();
     __syncwarp();
-    SyncNamed<128 * Config::kWarpgroups>(pipeline_barrier_);
+    if (threadIdx.x % 32 == 0) Arrive(this->KeysRotated(state.stage));
+    WaitBarrier(this->KeysRotated(state.stage), state.parity);
   }
 
   // Passes over blocks from `first` on that were fetched but are not used.
@@ -385,8 +387,6 @@ class Consumer : Results<Config> {
       }
     }
   }
-
-  int pipeline_barrier_;
 };
 
 }  // namespace bertfuse::kernels::attention_sm90

@@ -38,6 +38,7 @@ class Pipeline {
       InitBarrier(KeysEmpty(stage), 4 * Config::kWarpgroups);
       InitBarrier(ValuesFull(stage), 1);
       InitBarrier(ValuesEmpty(stage), Config::kWarpgroups);
+      if constexpr (Config::kVariant) InitBarrier(KeysRotated(stage), 4 * Config::kWarpgroups);
     }
 #pragma unroll
     for (uint32_t number = 0; number < kQueryBuffers; ++number) {
@@ -129,6 +130,10 @@ class Pipeline {
     return KeysFull(4 * Config::kStages + 2 * kQueryBuffers + number % kMaskBuffers);
   }
   __device__ __forceinline__ uint64_t* MaskEmpty(uint32_t number) const { return MaskFull(number) + kMaskBuffers; }
+  // Where a variant's consumers have rotated a stage's keys.
+  __device__ __forceinline__ uint64_t* KeysRotated(int stage) const {
+    return KeysFull(4 * Config::kStages + 2 * (kQueryBuffers + kMaskBuffers) + stage);
+  }
   __device__ __forceinline__ static uint32_t QueriesParity(uint32_t number) { return number / kQueryBuffers & 1; }
   __device__ __forceinline__ static uint32_t MaskParity(uint32_t number) { return number / kMaskBuffers & 1; }
 
