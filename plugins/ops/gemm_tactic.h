@@ -96,9 +96,11 @@ inline int64_t Stages(const GemmProblem& problem, int splits = 1) {
   return kernels::CeilDiv(kernels::CeilDiv(problem.k * problem.x_bytes, kernels::kStageRowBytes), splits);
 }
 
-// Whether Hopper's kernels are to promote their sums (GemmBlock::promotes), unless the user's tuning file says
-// otherwise.
-inline bool Promotes(const GemmProblem& problem) { return problem.fp8 && problem.k > kernels::kLongestUnpromotedK; }
+// Whether Hopper's kernels are to promote their sums over k, or over one of its splits (GemmBlock::promotes), unless
+// the user's tuning file says otherwise.
+inline bool Promotes(const GemmProblem& problem, int splits = 1) {
+  return problem.fp8 && Stages(problem, splits) * kernels::kStageRowBytes > kernels::kLongestUnpromotedK;
+}
 
 // Every tactic that computes the problem, in an order that does not change from call to call. (LayerNorm of rows that
 // no kernel takes fails when it is run.)

@@ -98,6 +98,45 @@ TEST(GemmTactic, RotationsAreInAnEpilogueWhereOneHasThem) {
   }
 }
 
+// Before LayerNorm a long k of few rows is split, on Hopper four ways at most.
+TEST(GemmTactic, HoppersPartialSumsAreFourAtMost) {
+  int split = 0;
+  ForRandomProblems([&](GemmProblem problem) {
+    problem.m = problem.m % 64 + 1, problem.k *= 4, problem.layer_norm = true;
+    const GemmTactic chosen = ChooseGemmTactic(problem).tactic;
+    if (chosen.backend != Backend::kSm90 || chosen.form != GemmForm::kPartialSums) return;
+    EXPECT_LE(chosen.tile.splits, 4) << Name(problem) << ": " << Describe(chosen);
+    split += chosen.tile.splits > 1;
+  });
+  EXPECT_GT(split, 0);
+  for (const int x_bytes : {1, 2}) {
+    GemmProblem problem = Bert(16, 768, 3072, true);
+    problem.x_bytes = x_bytes;
+    EXPECT_EQ(Describe(ChooseGemmTactic(problem).tactic).rfind("sm90 64x96 cluster 1x1 split-K 4", 0), 0u);
+  }
+}
+
+// Sums of 8-bit floats over more than kLongestUnpromotedK of k are promoted; those of its splits are shorter.
+TEST(GemmTactic, LongSumsOf8BitFloatsArePromotedOrSplit) {
+  std::set<bool> promoted;
+  for (int64_t k = 3968; k < 33000; k += 4096 + 128) {
+    for (int64_t m = 1; m < 20000; m += m + 7) {
+      GemmProblem problem = Bert(m, 1280, k, true);
+      problem.x_bytes = 1, problem.fp8 = true;
+      const GemmTactic chosen = ChooseGemmTactic(problem).tactic;
+      const int64_t splits = chosen.form == GemmForm::kPartialSums ? chosen.tile.splits : 1;
+      const int64_t summed = (k / 128 + splits - 1) / splits * 128;
+      EXPECT_EQ(chosen.tile.block.promotes, summed > kernels::kLongestUnpromotedK)
+          << Name(problem) << ": " << Describe(chosen);
+      promoted.insert(chosen.tile.block.promotes);
+    }
+  }
+  EXPECT_EQ(promoted.size(), 2u);
+  GemmProblem problem = Bert(16, 1280, 5120, true);
+  problem.x_bytes = 1, problem.fp8 = true;
+  EXPECT_EQ(ChooseGemmTactic(problem).tactic.form, GemmForm::kPartialSums);
+}
+
 // Few rows of 8-bit operands take the narrowest tiles as long as two of them to a multiprocessor are all.
 TEST(GemmTactic, FewRowsOf8BitOperandsTakeNarrowTiles) {
   const MeasuredGemms measured(kMeasuredTables[0], Hopper(), "NVIDIA H200, 9.0, 132 multiprocessors", nullptr);
