@@ -127,9 +127,9 @@ bool PromotesAsItShould(const GemmProblem& problem, const GemmTactic& tactic) {
 }
 
 // Of Hopper's split-K. LayerNorm adds a row's partial sums in one place, which costs take to be spread over the device:
-// they chose 12 splits of float16 where 4 were measured to be the fastest, and 8 and 6 of 8-bit operands, with which
-// bert-base takes an H200 (ms in fp8 and int8, by that, by 4 splits and by 3) at 1x16 0.216, 0.212, 0.216 and 0.228,
-// 0.220, 0.222; bert-large in fp8, 2 layers, 0.0548, 0.0542, 0.0554.
+// they chose 12 splits of float16 where 4 were measured to be the fastest, and 8 of 8-bit operands, with which
+// bert-base takes an H200 (ms by that, by 4 splits and by 3) at 1x16 0.231, 0.223, 0.224 in fp8 and 0.228, 0.220, 0.222
+// in int8; bert-large in fp8, 2 layers, 0.0548, 0.0542, 0.0554.
 bool SplitsTooMuch(const GemmTactic& tactic) {
   return tactic.backend == Backend::kSm90 && tactic.form == GemmForm::kPartialSums && tactic.tile.splits > 4;
 }

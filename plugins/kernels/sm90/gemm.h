@@ -15,8 +15,8 @@ constexpr int kStageRowBytes = 128;
 template <class X>
 constexpr int kStageK = kStageRowBytes / sizeof(X);  // in elements
 
-// The longest k of 8-bit floats for which a tile is chosen that does not promote its sums. Up to here what the tensor
-// cores cut off is below a tenth of what rounding to 8 bits costs (test_gemm_quantized.cc: ShortSums).
+// The longest k, or part of it, over which 8-bit floats are summed without promoting, unless a tuning file says so. Up
+// to here what the tensor cores cut off is below a tenth of what rounding costs (test_gemm_quantized.cc: ShortSums).
 constexpr int64_t kLongestUnpromotedK = 4096;
 
 constexpr int kMaxCluster = 8;  // blocks that every Hopper device takes in a cluster

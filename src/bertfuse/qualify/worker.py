@@ -82,6 +82,7 @@ class Worker:
         self._pipe: Connection | None = None
         self._said: Path | None = None
         self._ran: list[str] = []
+        self._has_checked = False  # any problem, in this process or one before
         self._lock = threading.RLock()  # a worker may be stopped while another thread starts it
 
     def _start(self) -> None:
@@ -120,7 +121,7 @@ class Worker:
         """Checks a batch; a fault ends it. Raises RuntimeError where no worker process starts.
 
         `skipped` are (op, dtype, tactic) that are not run. After so many seconds a kernel that is under way is still
-        waited for and checked, and the process's first problem; a reference is not: that of many rows takes long.
+        waited for and checked, and this worker's first problem; a reference is not: that of many rows takes long.
         """
         until = time.monotonic() + seconds
         if self._process is None:
@@ -132,13 +133,13 @@ class Worker:
             pipe.send((list(problems), list(skipped)))
             while True:
                 patience = max(self.settings.patience, _PREPARING) if preparing else self.settings.patience
-                left = max(0.0, until - time.monotonic()) if preparing and self._ran else math.inf
+                left = max(0.0, until - time.monotonic()) if preparing and self._has_checked else math.inf
                 if not pipe.poll(min(patience, left)):
                     if left < patience:
                         self.stop()
-                    else:
-                        text = f"did not end within {patience:g} seconds"
-                        answer.fault = self._end(current, tactic, "hang", text)
+                        answer.rest = [*problems[len(problems) - len(waiting) - 1 :]]
+                        return answer
+                    answer.fault = self._end(current, tactic, "hang", f"did not end within {patience:g} seconds")
                     break
                 kind, *content = pipe.recv()
                 preparing = kind == "prepare"
@@ -153,6 +154,7 @@ class Worker:
                 elif kind == "verdict":
                     answer.verdicts.append(content[0])
                     self._ran.append(current)
+                    self._has_checked = True
                     if time.monotonic() > until:
                         self.stop()
                         break

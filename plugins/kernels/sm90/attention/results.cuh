@@ -82,7 +82,7 @@ class Results : protected Pipeline<Config> {
     }
   }
 
-  // Named barriers: one per consumer warpgroup from kWarpgroup on, and behind them one per pipeline.
+  // Named barriers: one per consumer warpgroup from kWarpgroup on.
   enum NamedBarrier : int { kWarpgroup = 1 };
 
   int group_;
