@@ -137,7 +137,7 @@ class Worker:
                 if not pipe.poll(min(patience, left)):
                     if left < patience:
                         self.stop()
-                        answer.rest = [*problems[len(problems) - len(waiting) - 1 :]]
+                        answer.rest = list(problems[len(problems) - len(waiting) - 1 :])
                         return answer
                     answer.fault = self._end(current, tactic, "hang", f"did not end within {patience:g} seconds")
                     break
