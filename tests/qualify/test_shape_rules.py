@@ -5,13 +5,15 @@ import secrets
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
+from bertfuse.graph_rewrite.constants import Constants
 from bertfuse.graph_rewrite.elements import Elements
 from bertfuse.qualify.shape_rules import hunt
 from bertfuse.qualify.shape_rules.claims import check
 from bertfuse.qualify.shape_rules.models import draw
 from bertfuse.qualify.shape_rules.operators import DRAWERS
+from bertfuse.qualify.shape_rules.runtime import run, session
 from bertfuse.qualify.shape_rules.subjects import CANNOT, WITHOUT_KERNEL, versions
 from tests.commands import invoke, said
 
@@ -72,6 +74,43 @@ def test_wrong_rule_is_found(monkeypatch, wrong, what):
     monkeypatch.setattr(Elements, "infer", broken)
     found = check(model, feeds).wrong
     assert found is not None and found.what == what and found.tensor == "y"
+
+
+def _float16_difference(rng: np.random.Generator) -> onnx.ModelProto:
+    """y = q / d - c, where c is close to q / d, and long enough that no draw agrees by luck."""
+    q, d = (rng.uniform(1, 4, 300).astype(np.float16) for _ in range(2))
+    c = (q / d + rng.uniform(-0.01, 0.01, 300)).astype(np.float16)
+    constants = [numpy_helper.from_array(array, name) for name, array in (("q", q), ("d", d), ("c", c))]
+    nodes = [helper.make_node("Div", ["q", "d"], ["quotient"]), helper.make_node("Sub", ["quotient", "c"], ["y"])]
+    made = helper.make_tensor_value_info("y", TensorProto.FLOAT16, None)
+    graph = helper.make_graph(nodes, "difference", [], [made], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def test_float16_is_compared_operator_by_operator():
+    """ONNX Runtime does not round the quotient to float16, which the difference would show."""
+    seed = secrets.randbelow(1 << 31)
+    print(f"seed {seed}")
+    model = _float16_difference(np.random.default_rng(seed))
+    q, d, c = (numpy_helper.to_array(tensor) for tensor in model.graph.initializer)
+    assert not np.allclose(run(session(model), {})[0], q / d - c, rtol=1e-3, atol=1e-5)
+    checked = check(model, [{}])
+    assert checked.wrong is None and checked.runs == 1 and checked.counts["values"] == 2
+
+
+@pytest.mark.parametrize("wrong", ["quotient", "y"])
+def test_wrong_value_is_found(monkeypatch, wrong):
+    """Of the operator whose value is put wrong, and not of the one that reads it."""
+    real = Constants.value
+
+    def broken(self, tensor):
+        value = real(self, tensor)
+        return value * 2 if value is not None and tensor.name == wrong else value
+
+    model = _float16_difference(np.random.default_rng(7))
+    monkeypatch.setattr(Constants, "value", broken)
+    found = check(model, [{}]).wrong
+    assert found is not None and found.what == "value" and found.tensor == wrong
 
 
 def test_error_that_is_not_ours_is_found(monkeypatch):

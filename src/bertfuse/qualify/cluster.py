@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,14 +23,15 @@ class Holder:
     def __init__(self, settings: Settings) -> None:
         self._worker = Local(settings)
 
+    def placed(self) -> None:
+        """Is answered once Ray has found a machine, and Python and this package are loaded there."""
+
     def run(
         self, problems: Sequence[str], skipped: Sequence[tuple[str, str, str]], seconds: float
     ) -> tuple[Answer, list[str]]:
         return self._worker.run(problems, skipped, seconds), self._worker.ran
 
     def explain(self, fault: Any, problem: str, before: Sequence[str], seconds: float) -> Finding:
-        import time
-
         return self._worker.explain(fault, problem, before, time.monotonic() + seconds)
 
     def stop(self) -> None:
@@ -45,11 +47,15 @@ class Remote:
         self._actor: Any = None
         self.ran: list[str] = []
 
-    def _ask(self, method: str, *arguments: Any) -> Any:
-        if self._actor is None:
-            self._actor = self._ray.remote(Holder).options(**self._resources).remote(self.settings)
+    def _ask(self, method: str, *arguments: Any, until: float) -> Any:
+        """The last argument of a method is how many seconds are left when the actor is there: clocks of two machines
+        have nothing in common, and placing an actor takes seconds."""
         try:
-            return self._ray.get(getattr(self._actor, method).remote(*arguments))
+            if self._actor is None:
+                self._actor = self._ray.remote(Holder).options(**self._resources).remote(self.settings)
+                self._ray.get(self._actor.placed.remote())
+            left = max(0.0, until - time.monotonic())
+            return self._ray.get(getattr(self._actor, method).remote(*arguments, left))
         except self._ray.exceptions.RayActorError:
             self._actor = None
             raise
@@ -58,16 +64,14 @@ class Remote:
         self, problems: Sequence[str], skipped: Sequence[tuple[str, str, str]] = (), seconds: float = math.inf
     ) -> Answer:
         try:
-            answer, self.ran = self._ask("run", list(problems), list(skipped), seconds)
+            until = time.monotonic() + seconds
+            answer, self.ran = self._ask("run", list(problems), list(skipped), until=until)
             return answer
         except self._ray.exceptions.RayActorError:
             return Answer(rest=list(problems))
 
     def explain(self, fault: Fault | tuple[str, str], problem: str, before: Sequence[str], until: float) -> Finding:
-        import time
-
-        # Clocks of two machines have nothing in common, so what is left goes over.
-        return self._ask("explain", fault, problem, list(before), max(1.0, until - time.monotonic()))
+        return self._ask("explain", fault, problem, list(before), until=until)
 
     def stop(self) -> None:
         if self._actor is not None:
