@@ -36,7 +36,7 @@ def hunt_of_a_segfault(folder: Path, **options: Any) -> Report:
     return qualify_kernels(
         devices="cpu",
         library=library("segfault", folder),
-        minutes=1,
+        minutes=20,
         seed=3,
         ops="FusedGemm",
         dtypes="float32",

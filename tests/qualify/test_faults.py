@@ -220,7 +220,7 @@ def _hunting(folder: Path, fault: str, *options: str) -> subprocess.Popen[str]:
 
 def _wait_for_a_finding(folder: Path) -> None:
     file = folder / "found.jsonl"
-    for _ in range(300):
+    for _ in range(1200):
         if file.exists() and '"kind": "finding"' in file.read_text():
             return
         time.sleep(0.1)
