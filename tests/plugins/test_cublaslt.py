@@ -9,7 +9,7 @@ import pytest
 
 from tests import ROOT
 from tests.cublaslt.scenarios import SCENARIOS
-from tests.plugins.test_launches import BUILT, LIBRARY
+from tests.plugins.recording_library import BUILT, LIBRARY
 
 # Run where no cuBLASLt is found, or none that can be used; a real one, if this machine has it, would be found.
 ALONE = {"without", "lacks a function", "too new", "too old", "beside the runtime"}

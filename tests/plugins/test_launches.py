@@ -4,12 +4,10 @@ What a device would refuse is an error there: grids, blocks, clusters, shared me
 """
 
 import json
-import os
 import re
 import secrets
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -18,14 +16,8 @@ from bertfuse.graph_rewrite import fuse_file
 from bertfuse.qualify.problem import parse
 from tests import ROOT
 from tests.launches import BASE, Recorded, Setting, faults
+from tests.plugins.recording_library import BUILT, LIBRARY
 from tests.tiny_models import exported
-
-LIBRARY = Path(
-    os.environ.get("BERTFUSE_FAKE_CUDART_LIBRARY", ROOT / "build/wheel/lib/libbertfuse_ort_on_fake_cudart.so")
-)
-BUILT = pytest.mark.skipif(
-    not LIBRARY.exists(), reason="there is no libbertfuse_ort_on_fake_cudart.so: the CUDA kernels were not built"
-)
 
 
 def _run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:

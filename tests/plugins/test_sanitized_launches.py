@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from tests import ROOT
-from tests.plugins.test_launches import BUILT, LIBRARY
+from tests.plugins.recording_library import BUILT, LIBRARY
 
 # Tensors stay where the host has them: the recording runtime reads none of them.
 _SCRIPT = r"""
