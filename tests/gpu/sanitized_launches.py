@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 
@@ -58,24 +59,25 @@ def launch_all(ops, dtypes, narrow, packed, quantized, tactics_named, part, part
     from tests.gpu.quantized import FLOAT8, Case, quantized_rows, rounded
     from tests.gpu.quantized_attention import Case as AttentionCase
 
-    launches, calls, own = 0, 0, native.NO_CUBLASLT if os.environ.get("BERTFUSE_CUBLASLT") == "0" else 0
+    launches, own = 0, native.NO_CUBLASLT if os.environ.get("BERTFUSE_CUBLASLT") == "0" else 0
+    launch_number = itertools.count()
+
+    def is_due():
+        return next(launch_number) % parts == part
 
     def every_tactic(op, inputs, shapes, dtype, attributes, named=("",), **fields):
         outputs = [poisoned(*shape, dtype=dtype) for shape in shapes]
         launch(op, inputs, outputs, attributes, named, **fields)
 
     def launch(op, inputs, outputs, attributes, named=("",), **fields):
-        nonlocal launches, calls
+        nonlocal launches
         fields["flags"] = fields.get("flags", 0) | own
         default = Bound(op, inputs, outputs, attributes, **fields)
         tactics = default.tactics()
         for tactic in range(-1, tactics if tactics > 1 else 0):
             name = native.tactic_name(op, default.call, tactic, library_file())
             unnamed = tactic >= 0 and not any(word in name for word in named)
-            if unnamed or not re.search(tactics_named, name):
-                continue
-            calls += 1
-            if calls % parts != part:
+            if unnamed or not re.search(tactics_named, name) or not is_due():
                 continue
             try:
                 Bound(op, inputs, outputs, attributes, tactic, **fields).run()
@@ -210,14 +212,12 @@ def launch_all(ops, dtypes, narrow, packed, quantized, tactics_named, part, part
                 launch(ROTARY, inputs, outputs, [heads, shared, "halves", "tables"])
 
     def quantized_attention(seed, op, dtype):
-        nonlocal launches, calls
+        nonlocal launches
         for _, _, writing in AttentionCase(seed, op, dtype).launches():
-            calls += 1
-            if calls % parts != part:
-                continue
-            writing.run()
-            torch.cuda.synchronize()
-            launches += 1
+            if is_due():
+                writing.run()
+                torch.cuda.synchronize()
+                launches += 1
 
     for name in dtypes if quantized else ():
         for op in (name for name in ops if name in ATTENTION_OPS):

@@ -175,37 +175,34 @@ class Rules:
             if not isinstance(true, np.ndarray):
                 continue
             wrong = self._of_tensor(name, op, dtype, shape, value, true, bound, said)
-            if wrong is not None and wrong.what == "value" and _same_values(value, self._alone(name, values, feed)):
+            if wrong is None or (wrong.what == "value" and _same_values(value, self._alone(name, values, feed))):
                 continue
-            if wrong is not None:
-                return wrong
+            return wrong
         return None
 
     def _alone(self, name: str, values: Mapping[str, Value], feed: Mapping[str, Value]) -> np.ndarray | None:
         """What its operator gives in a model of its own, of what is said of its inputs. None where that cannot be run.
 
         ONNX Runtime computes float16 in float32 on CPUs, and rounds no result between two such operators, not even one
-        that is an output as well: a difference of two products is then another number than by ONNX's own rule.
+        that is an output as well: a difference of two quotients is then another number than by ONNX's own rule.
         """
         model = self._model
         node = next((node for node in model.graph.node if name in node.output), None)
         if node is None:
             return None
-        constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-        said = {name: value for name, _, _, _, value in self.tensors if value is not None}
-        known = {**constants, **feed, **values, **said}
-        given = {name: known.get(name) for name in free_names(node)}
-        if not all(isinstance(value, np.ndarray) for value in given.values()):
+        known = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+        known.update({**feed, **values})
+        known.update((tensor, value) for tensor, _, _, _, value in self.tensors if value is not None)
+        inputs = {read: known.get(read) for read in free_names(node)}
+        if not all(isinstance(value, np.ndarray) for value in inputs.values()):
             return None
+        given = {read: (kind_of_array(value), value) for read, value in inputs.items()}
         domains = {imported.domain: imported.version for imported in model.opset_import}
         opset = domains.pop("", None) or domains.pop("ai.onnx")
         try:
-            made = Bench(opset, model.ir_version, domains).run(
-                [node], {name: (kind_of_array(value), value) for name, value in given.items()}, [name], model.functions
-            )
+            return Bench(opset, model.ir_version, domains).run([node], given, [name], model.functions)[name][1]
         except Refused:
             return None
-        return made[name][1]
 
     def _of_tensor(self, name, op, dtype, shape, value, true, bound, said) -> Claim | None:
         sizes = ", ".join(f"{axis} = {size}" for axis, size in bound.items())
